@@ -89,7 +89,7 @@ function(config, matchers='') {
   nicZero:: 'device:fabricpulse_nic_connected:zero' + $.braces,
   // NICs that each pod, also one that is gone, called disconnected last.
   nicAllZero:: 'max by (%s, instance, device, network) (%s) == 0' % [config.clusterLabel, $.nicConnected],
-  // NICs that no pod calls connected. Not by what is recorded, which is up to a minute old, where the exporter itself says of the NIC
+  // NICs that no pod calls connected. Not by what is recorded, which is up to rareInterval old, where the exporter itself says of the NIC
   // what it is: one that has just come back would count.
   nicDead::
     local key = '%s, instance, device, network' % config.clusterLabel;
@@ -105,14 +105,16 @@ function(config, matchers='') {
 
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
   // Exporters say when: the last twenty times within two hours, of what has had any. Their counters rules would have to read of each
-  // NIC of a fleet, and over the whole window. What a pod saw before it was replaced counts for as long as the window.
-  local times(ages, by, window, threshold) = 'count by (%s) (last_over_time(%s[%s]) < %s) >= %d' % [
-    by,
-    $.series(ages),
-    window,
-    seconds(window),
-    threshold,
-  ],
+  // NIC of a fleet, and over the whole window. What a pod saw before it was replaced counts until it is older than the window: its last age
+  // stands still, the time since it was said is added. An exporter that is restarted as the same target knows nothing of before, and its times
+  // take the place of as many of the earlier process.
+  local times(ages, by, window, threshold) = 'count by (%(by)s) (last_over_time(%(ages)s[%(window)s]) + time() - (timestamp(%(ages)s) or max_over_time(timestamp(%(ages)s)[%(window)s:15s])) < %(seconds)s) >= %(threshold)d' % {
+    by: by,
+    ages: $.series(ages),
+    window: window,
+    seconds: seconds(window),
+    threshold: threshold,
+  },
   local nicFlaps(window, threshold) = '(%s)' % times('fabricpulse_nic_recent_disconnect_age_seconds', nic, window, threshold),
   flapping:: nicFlaps(config.flapWindow, config.flapThreshold),
   flappingSlowly:: nicFlaps(config.slowFlapWindow, config.slowFlapThreshold),

@@ -17,6 +17,7 @@ local signals = import '../signals.libsonnet';
         'A NIC has lost the fabric.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} reaches none of its peers on network {{ $labels.network }}.'
       ),
+      // Exporters keep the last 20 times (MOST): from then on it says that there may have been more.
       // By the times of the disconnects, because a gauge that is scraped misses what happens between two scrapes.
       lib.alert(
         config,
@@ -25,7 +26,7 @@ local signals = import '../signals.libsonnet';
         'mesh',
         s.flapping,
         'A NIC keeps losing the fabric and coming back.',
-        'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
+        'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ if ge $value 20.0 }}at least {{ end }}{{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
         { keep_firing_for: config.flapKeepFiringFor, labels: { remediate: 'nccl' } }
       ),
       lib.alert(
@@ -44,7 +45,7 @@ local signals = import '../signals.libsonnet';
           window: config.flapWindow,
         },
         'A NIC loses the fabric now and then, for hours.',
-        'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.slowFlapWindow + '.',
+        'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ if ge $value 20.0 }}at least {{ end }}{{ $value | printf "%.0f" }} times within ' + config.slowFlapWindow + '.',
         { keep_firing_for: config.slowFlapKeepFiringFor, rare: true }
       ),
       lib.alert(
@@ -81,7 +82,7 @@ local signals = import '../signals.libsonnet';
         'nic',
         s.linkFlaps(config.flapWindow, config.flapThreshold),
         'A link keeps going down and coming up.',
-        'The link of {{ $labels.device }}{{ with $labels.port }} port {{ . }}{{ end }} on {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
+        'The link of {{ $labels.device }}{{ with $labels.port }} port {{ . }}{{ end }} on {{ $labels.instance }} went down {{ if ge $value 20.0 }}at least {{ end }}{{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
         { keep_firing_for: config.flapKeepFiringFor, slow: true }
       ),
       lib.alert(

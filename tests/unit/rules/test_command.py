@@ -79,7 +79,9 @@ def test_settings_and_overrides(tmp_path: Path) -> None:
 
     text = invoke("render", "--config", overrides, "--set", "flapWindow=30s")
 
-    assert "(last_over_time(fabricpulse_nic_recent_disconnect_age_seconds[30s]) < 30) >= 5" in text
+    ages = "fabricpulse_nic_recent_disconnect_age_seconds"
+    assert f"(last_over_time({ages}[30s]) + time() - (timestamp({ages}) or" in text
+    assert f" max_over_time(timestamp({ages})[30s:15s])) < 30) >= 5" in text
 
 
 @pytest.mark.parametrize(("window", "seconds"), [("1m30s", "90"), ("1h1m1s500ms", "3661.5"), ("2h", "7200")])
@@ -87,9 +89,9 @@ def test_windows_of_several_units(window: str, seconds: str) -> None:
     """A window that an expression compares with is converted to seconds, whatever its units."""
     text = invoke("render", "--set", f"flapWindow={window}")
 
-    assert (
-        f"(last_over_time(fabricpulse_nic_recent_disconnect_age_seconds[{window}]) < {seconds}) >= 3" in text
-    )
+    ages = "fabricpulse_nic_recent_disconnect_age_seconds"
+    assert f"(last_over_time({ages}[{window}]) + time()" in text
+    assert f"(timestamp({ages})[{window}:15s])) < {seconds}) >= 3" in text
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_knobs_reach_the_rules(configured: Mixin) -> None:
 
     assert "FabricWatchdog" not in alerts
     flapping = alerts["FabricNicFlapping"]
-    assert 'recent_disconnect_age_seconds{cluster="a"}[5m]) < 300) >= 7' in flapping["expr"]
+    assert 'recent_disconnect_age_seconds{cluster="a"})[5m:15s])) < 300) >= 7' in flapping["expr"]
     expected = {"severity": "critical", "component": "mesh", "team": "net", "remediate": "nccl"}
     assert flapping["labels"] == expected
     for group in mixin.alerts + mixin.rules:
