@@ -44,7 +44,9 @@
     // The same of what is recorded of an hour of each flow, and of paths of jobs that stay for as long as the job.
     seldomInterval: '2m',
     // The same of what waits for ten minutes and more, looks back over an hour, or is recorded and changes over minutes. At most four
-    // minutes, see slowInterval; and at most half of what its alerts wait for, or they come later by more than that.
+    // minutes, see slowInterval; and at most half of what the alerts that are evaluated as seldom wait for, or they come later by more than that.
+    // What others read of its records is as old: FabricNicDisconnected where Prometheus keeps no fabricpulse_nic_disconnected, FabricIbCongested how many NICs
+    // there are.
     rareInterval: '4m',
     // Flows of jobs and slow edges: half of contentionFor and pathSlowFor and more, and a scrape interval at least.
     flowInterval: '30s',

@@ -149,7 +149,7 @@ local dataLinks = import 'data_links.libsonnet';
   local emptyCells = { matcher: { id: 'byType', options: 'string' }, properties: [{ id: 'noValue', value: '' }] },
   local narrow(column) = { matcher: { id: 'byName', options: column }, properties: [{ id: 'custom.width', value: 90 }] },
 
-  // The row of a table that has none, as long as something is measured: how many, and in the column of `label` that it is none of them.
+  // The row of a table that has none, as long as something is measured: how many are measured, and in the column of `label` 'none of those that answer'.
   noneOf(measured, found, label, what):: $.query('label_replace(count(%s) unless on () count(%s), "%s", "none of %s", "", "")' % [measured, found, label, what]),
 
   // A table of instant queries, one row a label set. columns: [[field, name]] from left to right, fields that are not

@@ -21,8 +21,8 @@ _PAGES = {page["uid"]: page for page in LINKED.dashboards.values()}
 # Lines that say that there is nothing.
 NOTHING = {"no fault", "not all measured", "none in the range", "none above 0", "none of what is measured"}
 # Ways to fire of which the linked panel draws nothing, by the series that they need. In parentheses: why no panel does;
-# with `=`: the counter that it draws, of which this is what an exporter says; else the panel of the page that does:
-# a share of time and packets a second have no axis in common.
+# with `=`: the counter that it draws instead, from which the exporter derives this series; else the panel of the page
+# that draws it, as a share of time and packets a second have no axis in common.
 ELSEWHERE = {
     (
         "FabricNicFlapping",
