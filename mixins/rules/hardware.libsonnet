@@ -56,7 +56,7 @@ local signals = import '../signals.libsonnet';
             record: 'cluster:fabricpulse_nic_transmit_wait_ticks:count',
             expr:
               local counted = 'present_over_time(%s[%s])' % [s.series('fabricpulse_nic_transmit_wait_ticks_total'), $._config.lastValueWindow];
-              local count(series) = 'count by (%s) (group by (%s) (%s))' % [$._config.clusterLabel, nic, series];
+              local count(series) = 'sum by (%s) (group by (%s) (%s))' % [$._config.clusterLabel, nic, series];
               '%s > 0.5 * %s' % [
                 count('%s unless on (%s, job, instance) %s' % [counted, $._config.clusterLabel, s.tooOld('nic')]),
                 count(counted),
