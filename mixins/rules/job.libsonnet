@@ -40,7 +40,7 @@ local signals = import '../signals.libsonnet';
         interval: $._config.slowInterval,
         rules: [
           {
-            // How many processes of a job a host had that has fewer now, or is not heard, for as long as a rank of the job waits: which rank has
+            // How many processes of a job a host had that has fewer now, or does not answer, for as long as a rank of the job waits: which rank has
             // ended stays unknown for all that time, not for processesWindow alone (FabricCollectiveStalled).
             record: 'host:fabricpulse_qp_processes:lost',
             expr:
