@@ -106,7 +106,7 @@ function(config, matchers='') {
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
   // Exporters say when: the last twenty times within two hours, of what has had any. Their counters rules would have to read of each
   // NIC of a fleet, and over the whole window. What a pod saw before it was replaced counts until it is older than the window: its last age
-  // stands still, the time since it was said is added. An exporter that is restarted as the same target knows nothing of before, and its times
+  // stands still, the time since it was said is added. An exporter that is restarted as the same target knows nothing of earlier times, and its times
   // take the place of as many of the earlier process.
   local times(ages, by, window, threshold) = 'count by (%(by)s) (last_over_time(%(ages)s[%(window)s]) + time() - (timestamp(%(ages)s) or max_over_time(timestamp(%(ages)s)[%(window)s:15s])) < %(seconds)s) >= %(threshold)d' % {
     by: by,
