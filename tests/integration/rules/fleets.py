@@ -46,9 +46,7 @@ class Fleet:
             return None if self.dead_coordinator else "\n".join(self._coordinator()) + "\n"
         if daemon == "receiver":
             return "\n".join(self._receiver()) + "\n"
-        lines = [
-            f'fabricpulse_build_info{{daemon="{daemon}",version="1",metrics_version="{METRICS_VERSION}"}} 1'
-        ]
+        lines = [self._build(daemon)]
         lines += {"mesh": self._mesh, "clocksync": self._clock, "qp": self._qp}.get(daemon, self._agent)(host)
         return "\n".join(lines) + "\n"
 
@@ -115,12 +113,17 @@ class Fleet:
     def _agent(self, _host: str) -> Iterator[str]:
         yield f"fabricpulse_remediation_agent_connected {int(MONITOR not in self.dead_hosts)}"
 
+    def _build(self, daemon: str) -> str:
+        return (
+            f'fabricpulse_build_info{{daemon="{daemon}",version="1",metrics_version="{METRICS_VERSION}"}} 1'
+        )
+
     def _receiver(self) -> Iterator[str]:
-        yield 'fabricpulse_build_info{daemon="remediation-receiver",version="1",metrics_version="{METRICS_VERSION}"} 1'
+        yield self._build("remediation-receiver")
         yield "fabricpulse_remediation_heartbeat_age_seconds 0.1"
 
     def _coordinator(self) -> Iterator[str]:
-        yield 'fabricpulse_build_info{daemon="clocksync-coordinator",version="1",metrics_version="{METRICS_VERSION}"} 1'
+        yield self._build("clocksync-coordinator")
         yield "fabricpulse_clocksync_quorum 1"
         if self.dead_leaf:
             fault = f'what="loss",kind="switch",faulty="{self.dead_leaf}",peer="",leaf="{self.dead_leaf}"'

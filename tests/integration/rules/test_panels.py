@@ -50,6 +50,7 @@ SUSPECTS = {
     "device:fabricpulse_nic_link_speed_bytes_per_second:other",
     "daemon:fabricpulse_up:down",
     "workload:fabricpulse_gpus:lost",
+    "host:fabricpulse_qp_processes:lost",
     "flow:fabricpulse_qp_owd_seconds:slow",
     "flow:fabricpulse_qp_received_bytes:watched_rate",
     "flow:fabricpulse_qp_received_bytes:slow_rate",

@@ -127,7 +127,9 @@ def test_what_is_pushed_is_what_the_rules_say():
         assert content.labels == about | own
         for text in ("summary", "runbook_url"):
             assert content.annotations[text] == rules[name]["annotations"][text]
-    assert f"[5m]) < {config.flap_window_s:g}) >= {config.flap_threshold}" in rules[FLAPPING]["expr"]
+    window_s = config.flap_window_s
+    assert f"[{window_s / 60:g}m])" in rules[FLAPPING]["expr"]
+    assert f" < {window_s:g}) >= {config.flap_threshold}" in rules[FLAPPING]["expr"]
     assert rules[FLAPPING]["keep_firing_for"] == f"{config.flap_keep_firing_s / 60:g}m"
     other = NicAlerting(labels={"remediate": "later"}, severity="page", flap_severity="ticket")
     assert (
