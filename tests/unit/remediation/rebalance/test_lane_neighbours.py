@@ -260,6 +260,22 @@ def test_rings_that_hold_each_other_up_come_to_their_optimum(seed, delay_s):
     assert len(fleet.operations) == settled
 
 
+def _measuring(moves=()):
+    """A plan for both jobs that is applied and being measured."""
+    return Rebalance(
+        id="r",
+        workload="job0",
+        scope=JOBS,
+        moves=moves,
+        before={},
+        predicted=1.1,
+        reason="",
+        phase="measuring",
+        created_at=0.0,
+        changed_at=0.0,
+    )
+
+
 @pytest.mark.parametrize(
     ("moved", "other", "is_surplus"),
     [
@@ -273,18 +289,7 @@ def test_a_job_may_lose_what_it_had_more(moved, other, is_surplus):
     other one. One that has less then has lost. Goodput before and after."""
     config = parse_config("rules: []\nrebalance: {mode: auto}\n", ReceiverConfig, "test")
     lanes = measured(HELD_UP)
-    plan = Rebalance(
-        id="r",
-        workload="job0",
-        scope=JOBS,
-        moves=(),
-        before={},
-        predicted=1.1,
-        reason="",
-        phase="measuring",
-        created_at=0.0,
-        changed_at=0.0,
-    )
+    plan = _measuring()
     jobs = {"job0": moved, "job1": other}
     assert Trial(config, LaneEvidence())._had_more(plan, jobs, lanes) is is_surplus
 
@@ -302,18 +307,7 @@ def test_a_lane_that_is_not_measured_yet_is_not_moved_again(unknown):
         lanes[first] = replace(lanes[first], capacity=0.0)
     else:
         moves = (changed(moves[0], capacity_before=0.0), moves[1])
-    plan = Rebalance(
-        id="r",
-        workload="job0",
-        scope=JOBS,
-        moves=moves,
-        before={},
-        predicted=1.1,
-        reason="",
-        phase="measuring",
-        created_at=0.0,
-        changed_at=0.0,
-    )
+    plan = _measuring(moves)
 
     def again(plan: Rebalance) -> list[str]:
         transaction = Transaction(State())
